@@ -1,0 +1,1 @@
+"""Pure decision rules: (observation, memory, pool) to desired."""

@@ -1,0 +1,1 @@
+"""Message engines: one file each."""

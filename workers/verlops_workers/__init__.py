@@ -1,0 +1,1 @@
+"""What runs on rented machines: rollout, trainer, reward server, guard."""

@@ -1,0 +1,1 @@
+"""The reward server and its scorers."""
