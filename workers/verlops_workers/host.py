@@ -37,7 +37,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Host:
-    """This machine."""
+    """The machine that a process of ours runs on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
