@@ -1,0 +1,1 @@
+"""From configuration and environment to objects; the only place that picks implementations."""
