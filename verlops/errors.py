@@ -14,6 +14,7 @@ The tree (left of ``:`` the class, right of it the exit code of the command line
     ├── NotFoundError             1   the thing named does not exist (any more)
     ├── UnknownOutcomeError       1   asked, but no answer: it may or may not have happened
     ├── ConflictError             1   put-if-absent found something there
+    ├── TooLargeError             1   a record is over its topic's limit
     ├── FencedError               1   our membership, lease or fence is no longer the newest
     ├── CorruptError              1   bytes that do not say what they should
     └── MissingExtraError         2   an optional dependency is not installed; names the extra
@@ -124,6 +125,10 @@ class ConflictError(VerlopsError):
 
 class FencedError(VerlopsError):
     """A membership, lease or fence of ours has been overtaken."""
+
+
+class TooLargeError(VerlopsError):
+    """A record is over its topic's max_bytes; repeating is useless."""
 
 
 class CorruptError(VerlopsError):

@@ -136,7 +136,11 @@ class Consumer(Protocol):
     """
 
     def poll(self, limit: int, timeout: float = 0.0) -> list[Fetched]:
-        """New records of owned, unpaused partitions, each once a membership."""
+        """New records of owned, unpaused partitions, each once a membership.
+
+        ``limit`` 0 only keeps the membership. A session that was lost is joined again
+        inside; its partitions leave ``assignment`` without ``on_revoke``.
+        """
         ...
 
     def assignment(self) -> frozenset[int]: ...
@@ -357,8 +361,9 @@ class ScoreItem(NamedTuple):
 class Reward(Protocol):
     """A user's function or an instance of a user's class.
 
-    May raise: that item is then *unscored*, never 0. Scores come in input order;
-    None marks an item that could not be scored.
+    May raise: a VerlopsError, OSError or another outage leaves items *unscored*; any
+    other error, three times for the same item, makes it *failed*; never 0. Scores come
+    in input order; None marks an item that could not be scored.
     """
 
     def __call__(self, items: Sequence[ScoreItem]) -> Sequence[float | None]: ...

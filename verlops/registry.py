@@ -69,6 +69,10 @@ EXTRAS = {
 """Top-level import → (extra, distribution) that installs it."""
 
 
+WORDS = {"POLICIES": "policy", "LOSSES": "loss", "ARTIFACTS": "artifact store"}
+"""What one entry of a table is called, where dropping an s does not say it."""
+
+
 def load(table: str, name: str) -> Any:
     """The object that ``name`` stands for in a table, or at ``module:attr``.
 
@@ -87,12 +91,16 @@ def resolve(table: str, name: str) -> str:
     for point in metadata.entry_points(group=f"verlops.{table.lower()}"):
         if point.name == name:
             return point.value
-    raise ConfigError(unknown(name, list(known), what=table.lower().removesuffix("s")))
+    raise ConfigError(unknown(name, list(known), what=WORDS.get(table, table.lower()[:-1])))
 
 
 def tables() -> dict[str, dict[str, str]]:
     """All tables by name."""
-    return {key: value for key, value in globals().items() if key.isupper() and key != "EXTRAS"}
+    return {
+        key: value
+        for key, value in globals().items()
+        if key.isupper() and key not in ("EXTRAS", "WORDS")
+    }
 
 
 def unknown(name: str, known: list[str], *, what: str) -> str:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from verlops.plan import PlanSettings
-
 from verlops import registry
 from verlops.assemble.system import SystemClock, SystemIds
 from verlops.config import Config
 from verlops.controller import Ports, Settings
 from verlops.messages import TopicNames
 from verlops.model import Budget, Pool, TrainerRule
+from verlops.plan import PlanSettings
 from verlops.ports import ArtifactStore, Provider, Queue, StateStore, TopicSpec
 
 RECORD_OVERHEAD = 1.5
@@ -77,7 +76,7 @@ def settings(config: Config, *, fence: int = 0, updates: int | None = None) -> S
     )
 
 
-def plan_settings(config: Config, *, fence: int = 0, mode: str = "run") -> PlanSettings:
+def plan_settings(config: Config, *, fence: int = 0) -> PlanSettings:
     """What the plan needs of a config."""
     pool, trainer = config.rollout.pool, config.trainer
     return PlanSettings(
@@ -93,7 +92,6 @@ def plan_settings(config: Config, *, fence: int = 0, mode: str = "run") -> PlanS
         },
         min_gpus={"rollout": 1, "trainer": trainer.gpus, "reward": 1},
         reward=True,
-        mode=mode,
         fence=fence,
     )
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from verlops.assemble.load import Loaded
 
+from verlops.assemble.load import Loaded
 from verlops.assemble.model import first_version
 from verlops.assemble.objects import open_ports, settings, topic_specs
 from verlops.assemble.system import holder, holder_is_dead

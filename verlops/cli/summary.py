@@ -56,7 +56,8 @@ def _prompts(data: dict[str, Any]) -> str:
     states = data["prompts"]["states"]
     parts = [f"{states[s]:,} {s}" for s in STATES if states[s]]
     attempts = data["samples"]["group_attempts"]
-    return f"prompts: {data['prompts']['fed']:,} fed = {' + '.join(parts) or '0'}; {attempts:,} attempts"
+    fed = data["prompts"]["fed"]
+    return f"prompts: {fed:,} fed = {' + '.join(parts) or '0'}; {attempts:,} group attempts"
 
 
 def _preemptions(data: dict[str, Any]) -> str:

@@ -205,7 +205,7 @@ def _event(intent: Intent, outcome: Outcome, now: float) -> Event:
     return Event(
         at=now,
         kind="decision",
-        instance_id=outcome.instance_id or getattr(action, "instance_id", ""),
+        instance_id=outcome.instance_id or str(getattr(action, "instance_id", "")),
         reason=action.reason,
         data={
             "action": f"{kind} {name}".strip(),

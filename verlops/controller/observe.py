@@ -117,8 +117,11 @@ class Observer:
         tally = self.signals.tally
         fed = max(0, queue.end - self.signals.fed_before)
         unfinished = {group for group in held if not tally.knows(group)}
+        # The version files say what was trained: a group may be trained before its
+        # receipt exists, when its worker died between the two.
+        trained = sum(v.counts.get("samples", 0) for v in self.signals.versions.values())
         return (
-            tally.samples(version, in_flight_samples=samples),
+            tally.samples(version, in_flight_samples=samples).but(trained=trained),
             tally.prompts(version, fed=fed, leased=len(unfinished)),
         )
 

@@ -1,1 +1,1 @@
-"""Message engines: one file each."""
+"""Message engines: sqlite, memory, and what they share."""

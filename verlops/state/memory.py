@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from verlops.errors import LeaseHeldError, LeaseLostError
+from verlops.errors import LeaseLostError
 from verlops.model import Event, Intent, Memory
 from verlops.ports import Lease
+from verlops.state.leases import Term, ask, refusal
 
 CONTROLLER = "controller"
 
@@ -21,7 +22,7 @@ class MemoryState:
         self._memory = Memory()
         self._intents: dict[str, Intent] = {}
         self._events: list[Event] = []
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[str, Term] = {}
         self._blobs: dict[str, bytes] = {}
         self._rows: dict[str, dict[str, bytes]] = {}
 
@@ -37,7 +38,7 @@ class MemoryState:
         events: Sequence[Event] = (),
         fence: int | None = None,
     ) -> None:
-        lease = self._leases.get(CONTROLLER)
+        lease = self.lease(CONTROLLER)
         if fence is not None and lease and lease.fence != fence:
             raise LeaseLostError(f"fence {fence} is not the newest ({lease.fence})")
         self._memory = copy.deepcopy(memory)
@@ -64,22 +65,21 @@ class MemoryState:
         now: float,
         is_dead: Callable[[str], bool] | None = None,
     ) -> Lease:
-        held = self._leases.get(name)
-        others = held is not None and held.holder not in ("", holder) and held.expires_at > now
-        if held and others and not (is_dead and is_dead(held.holder)):
-            raise LeaseHeldError(f"lease '{name}' is held by {held.holder}")
-        same = held is not None and held.holder == holder
-        fence = held.fence if held and same else (held.fence if held else 0) + 1
-        self._leases[name] = Lease(name, holder, fence, now + ttl)
-        return self._leases[name]
+        answer = ask(self._leases.get(name), name, holder, ttl, now, is_dead)
+        self._leases[name] = answer.term
+        if not answer.granted:
+            raise refusal(answer.term.lease, now)
+        return answer.term.lease
 
     def release(self, lease: Lease) -> None:
-        held = self._leases.get(lease.name)
-        if held and held.holder == lease.holder and held.fence == lease.fence:
-            self._leases[lease.name] = Lease(lease.name, "", lease.fence, 0.0)
+        term = self._leases.get(lease.name)
+        if term and (term.lease.holder, term.lease.fence) == (lease.holder, lease.fence):
+            free = Lease(lease.name, "", lease.fence, 0.0)
+            self._leases[lease.name] = term._replace(lease=free)
 
     def lease(self, name: str) -> Lease | None:
-        return self._leases.get(name)
+        term = self._leases.get(name)
+        return term.lease if term else None
 
     def put_blob(self, key: str, value: bytes) -> None:
         self._blobs[key] = value
