@@ -28,9 +28,12 @@ class MachineSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     slot: str
     generation: int
     fence: int
+    """Of the controller that launched it: control records below it are ignored."""
     config: dict[str, Any]
     parent: int | None = None
     """For a trainer: the version that it trains from."""
+    trainer_fence: int = 0
+    """For a trainer: its own fence; one launched later for the run has a higher one."""
     gpus: int = 1
     gpu: str = ""
     price: int = 0

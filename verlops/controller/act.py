@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from verlops.controller.settings import Ports, Settings
 from verlops.errors import (
     BudgetError,
     CapacityError,
+    ConflictError,
     CredentialsError,
     QuotaError,
     VerlopsError,
@@ -13,7 +16,10 @@ from verlops.errors import (
 from verlops.machine import MachineSpec
 from verlops.messages import Control, encode
 from verlops.model import Drain, Instance, Intent, Launch, Outcome, Tell, Terminate
+from verlops.versions import fence_key
 
+RETRIES = 10_000
+"""Launches on one version, at most, before fences of two versions would meet."""
 REFUSALS = (CapacityError, QuotaError, CredentialsError, BudgetError)
 
 
@@ -45,7 +51,7 @@ class Actor:
     def _do(self, intent: Intent, fence: int) -> str | None:
         action = intent.action
         if isinstance(action, Launch):
-            return self._ports.provider.launch(action, self._spec(action, fence)).id
+            return self._launch(action, fence)
         if isinstance(action, Terminate):
             self._ports.provider.terminate(action.instance_id)
             return action.instance_id
@@ -54,6 +60,14 @@ class Actor:
             return action.instance_id
         self._tell(action, fence)
         return None
+
+    def _launch(self, launch: Launch, fence: int) -> str:
+        spec = self._spec(launch, fence)
+        if launch.role == "trainer":
+            # Known before the machine is: an older trainer must not commit after this.
+            with contextlib.suppress(ConflictError):
+                self._ports.store.put_if_absent(fence_key(self._run, spec.trainer_fence), b"")
+        return self._ports.provider.launch(launch, spec).id
 
     def _tell(self, action: Tell, fence: int) -> None:
         command = action.command
@@ -79,7 +93,8 @@ class Actor:
         )
 
     def _spec(self, launch: Launch, fence: int) -> MachineSpec:
-        parent = launch.slot.removeprefix("trainer-") if launch.role == "trainer" else None
+        trainer = launch.role == "trainer"
+        parent = int(launch.slot.removeprefix("trainer-")) if trainer else None
         return MachineSpec(
             name=self._settings.name,
             run=self._run,
@@ -89,7 +104,8 @@ class Actor:
             generation=launch.generation,
             fence=fence,
             config=self._settings.machine_config,
-            parent=int(parent) if parent is not None else None,
+            parent=parent,
+            trainer_fence=0 if parent is None else trainer_fence(parent, launch.generation),
             gpus=launch.offer.gpus,
             gpu=launch.offer.gpu,
             price=launch.offer.price,
@@ -103,6 +119,14 @@ class Actor:
             error=type(error).__name__,
             detail=str(error),
         )
+
+
+def trainer_fence(parent: int, generation: int) -> int:
+    """The fence of a trainer: grows with the version, and with each retry on one version.
+
+    Made from the launch's own key parts, so that a repeated launch has the same fence.
+    """
+    return parent * RETRIES + generation + 1
 
 
 def adopted(intent: Intent, instances: tuple[Instance, ...]) -> Outcome | None:

@@ -6,7 +6,6 @@ lease ``controller``; everything that must outlive the process is in the state s
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
@@ -16,7 +15,7 @@ from verlops.controller.observe import Observer
 from verlops.controller.orders import orders
 from verlops.controller.settings import Ports, Settings
 from verlops.controller.signals import Signals
-from verlops.errors import ConflictError, LeaseLostError
+from verlops.errors import LeaseLostError
 from verlops.model import (
     Action,
     Desired,
@@ -32,7 +31,6 @@ from verlops.model import (
 )
 from verlops.plan import PlanResult, learn, plan
 from verlops.ports import Lease
-from verlops.versions import fence_key
 
 LEASE = "controller"
 
@@ -74,16 +72,13 @@ class Controller:
         return step
 
     def hold(self, now: float) -> int:
-        """Take or renew the lease; return its fence, made known in the store."""
+        """Take or renew the lease; return its fence."""
         before = self._lease
         lease = self._ports.state.acquire(
             LEASE, self._holder, self.settings.lease_ttl, now, self._is_dead
         )
         if before and before.fence != lease.fence:
             raise LeaseLostError("another controller took over while this one was away")
-        if before is None:
-            with contextlib.suppress(ConflictError):  # a restart under the same fence
-                self._ports.store.put_if_absent(fence_key(self._run, lease.fence), b"")
         self._lease = lease
         return lease.fence
 

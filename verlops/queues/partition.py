@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from verlops.errors import ConfigError, VerlopsError
+from verlops.errors import ConfigError, TooLargeError
 from verlops.messages import MAX_RECORD
 from verlops.ports import TopicSpec
 
@@ -74,7 +74,7 @@ def check_sizes(
     bound = MAX_RECORD if max_bytes is None else min(max_bytes, MAX_RECORD)
     for key, value in records:
         if value is not None and len(value) > bound:
-            raise VerlopsError(
+            raise TooLargeError(
                 f"record '{key}' of {len(value)} bytes is over the {bound} of topic '{topic}'",
                 hint="nothing was published; shorten the record or raise the topic's max_bytes",
             )
@@ -84,7 +84,7 @@ def check_offsets(offsets: Mapping[int, int]) -> None:
     """Raise VerlopsError for an offset that no record can have."""
     for partition, offset in offsets.items():
         if offset < 0:
-            raise VerlopsError(f"cannot commit offset {offset} of partition {partition}")
+            raise TooLargeError(f"cannot commit offset {offset} of partition {partition}")
 
 
 def start_offset(committed: int | None, begin: int, end: int) -> int:
