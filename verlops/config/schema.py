@@ -264,7 +264,6 @@ class Logging(Section):
     """Structured logs of the control side and metrics of the trainer."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    trackers: list[Literal["jsonl", "tensorboard"]] = ["jsonl"]
 
 
 class Config(Section):

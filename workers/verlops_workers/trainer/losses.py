@@ -69,7 +69,7 @@ def value_loss(values: Tensor, old: Tensor, returns: Tensor, mask: Tensor, clip:
 
 
 def k1(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """log π − log π_ref: the plain estimator of KL(π ‖ π_ref) on samples of π."""
+    """Log π − log π_ref: the plain estimator of KL(π ‖ π_ref) on samples of π."""
     return logprobs - reference
 
 

@@ -84,6 +84,6 @@ def decoder_layers(lm: nn.Module) -> list[nn.Module]:
 
 
 def _pick(values: Tensor, sources: Tensor) -> Tensor:
-    """values [b, l, d] at positions [b, t] → [b, t, d]."""
+    """Values [b, l, d] at positions [b, t] → [b, t, d]."""
     index = sources[..., None].expand(-1, -1, values.shape[-1])
     return values.gather(1, index)
