@@ -183,7 +183,11 @@ class TrainerRole:
             instance=self._host.instance_id,
         )
         commit(self._store, version)
-        prune(self._store, run, self._config.trainer.checkpoints.keep)
+        try:
+            prune(self._store, run, self._config.trainer.checkpoints.keep)
+        except (VerlopsError, OSError) as error:
+            # The version is committed: what could not be pruned is pruned after the next.
+            print(f"trainer: old checkpoints were not pruned: {error}", file=sys.stderr)
 
     def _tell(self, phase: str, text: str) -> None:
         """Beat and report; progress grows whenever there is something new to say."""
