@@ -21,7 +21,8 @@ $(STAMP): pyproject.toml workers/pyproject.toml constraints/cpu.txt tools/setup.
 	@touch $@
 
 demo: setup ## Run the main job on this machine: a small model learns, nothing is rented
-	@$(BIN)/verlops up --yes --updates $${UPDATES:-8} --new-run --config configs/local.yaml $(DEMO_ARGS)
+	@$(BIN)/verlops up --yes --updates $${UPDATES:-8} --new-run --config configs/local.yaml \
+		--chaos $${CHAOS:-notice@15s,kill@30s} $(DEMO_ARGS)
 
 test: lint types floors pytest ## Everything that CI runs
 

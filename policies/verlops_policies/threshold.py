@@ -1,4 +1,8 @@
-"""Start the trainer once N usable samples are there."""
+"""Start the trainer once N usable samples are there.
+
+Called by the controller once a step. Usable means scored, fresh enough and not trained
+yet, as the tally counts it; raw offsets would count attempts that are never trained.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ def decide(observation: Observation, memory: Memory, rule: TrainerRule) -> Train
         return TrainerWish(action="none", reason=f"holding: {', '.join(sorted(unread))} unreadable")
     if observation.trainer.state != "none":
         return TrainerWish(action="keep", reason=f"the trainer is {observation.trainer.state}")
-    usable = observation.samples.usable
-    if usable < rule.batch:
-        return TrainerWish(action="none", reason=f"{usable:,} of {rule.batch:,} samples")
-    return TrainerWish(action="start", reason=f"{usable:,} of {rule.batch:,} samples are usable")
+    reason = f"{observation.samples.usable:,} of {rule.batch:,} samples are usable"
+    enough = observation.samples.usable >= rule.batch
+    return TrainerWish(action="start" if enough else "none", reason=reason)

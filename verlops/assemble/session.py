@@ -24,6 +24,7 @@ from verlops.controller.signals import START
 from verlops.errors import ConfigError, ConflictError, VerlopsError
 from verlops.messages import TopicNames
 from verlops.model import Memory
+from verlops.plan import reopen
 from verlops.versions import encode_version, version_key
 
 TOKEN = "reward.token"
@@ -51,9 +52,17 @@ class Session:
         return self.run
 
     def prepare(
-        self, *, new_run: bool = False, rotate: bool = False, say: Callable[[str], None]
+        self,
+        *,
+        new_run: bool = False,
+        rotate: bool = False,
+        again: bool = False,
+        say: Callable[[str], None],
     ) -> None:
-        """Take the lease and make sure that everything a step needs is there."""
+        """Take the lease and make sure that everything a step needs is there.
+
+        ``again``: a person asked, so launches that were stopped are tried once more.
+        """
         state, now = self.ports.state, self.ports.clock.now()
         lease = state.acquire(LEASE, self._holder, self.config.control.lease, now, holder_is_dead)
         self.ports.queue.ensure(topic_specs(self.config))
@@ -61,6 +70,8 @@ class Session:
         memory, _ = state.load()
         if new_run or not memory.run:
             self._begin(memory, lease.fence)
+        elif again:
+            state.save(reopen(memory), fence=lease.fence)
         self._first_version(say)
 
     def controller(self, *, updates: int | None = None) -> Controller:
@@ -106,7 +117,12 @@ class Session:
         if self.ports.store.list(key):
             return
         version = first_version(self.config, run, self.state_dir, say)
-        version = msgspec.structs.replace(version, committed_at=self.ports.clock.now())
+        samples = self.ports.queue.end_offsets(TopicNames(self.config.name).samples)
+        version = msgspec.structs.replace(
+            version,
+            committed_at=self.ports.clock.now(),
+            next_offsets={str(partition): end for partition, end in sorted(samples.items())},
+        )
         with contextlib.suppress(ConflictError):
             self.ports.store.put_if_absent(key, encode_version(version))
 

@@ -16,8 +16,6 @@ from verlops.model import MICRO, Event, Instance, Memory, Observation
 
 SCHEMA_VERSION = 1
 DECISIONS = 10
-PREEMPTIONS = ("reclaimed", "killed", "vanished")
-"""Reasons of an end that nobody here had asked for."""
 
 
 def observe(session: Session) -> tuple[Observer, Observation, Memory]:
@@ -89,15 +87,11 @@ def describe(
 
 
 def preemptions(events: list[Event]) -> dict[str, int]:
-    """Rollout machines that were taken away, by how: noticed, killed, vanished."""
+    """Rollout machines that were taken away: after a notice, killed, or vanished."""
     ended = [e for e in events if e.kind == "ended" and e.data.get("role") == "rollout"]
-    counts = Counter(e.reason for e in ended if e.reason in PREEMPTIONS)
-    noticed = {e.instance_id for e in events if e.kind == "notice"}
-    return {
-        "noticed": len(noticed),
-        "killed": counts["killed"],
-        "vanished": counts["vanished"],
-    }
+    noticed = sum(bool(e.data.get("noticed")) for e in ended)
+    counts = Counter(e.reason for e in ended if not e.data.get("noticed"))
+    return {"noticed": noticed, "killed": counts["killed"], "vanished": counts["vanished"]}
 
 
 def _pool(session: Session, observation: Observation, memory: Memory) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def command(
     session = Session(loaded)
     view = View(session)
     try:
-        session.prepare(new_run=new_run, rotate=rotate, say=view.say)
+        session.prepare(new_run=new_run, rotate=rotate, again=True, say=view.say)
         target = None if updates is None else _newest(session) + updates
         controller = session.controller(updates=target)
         injector = Chaos(plan, session.ports.provider, loaded.config.task.seed) if plan else None

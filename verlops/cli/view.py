@@ -109,7 +109,9 @@ def _sentence(event: Event) -> str:
     if event.kind == "notice":
         return f"notice for {event.instance_id}: {event.reason}, it holds {data.get('in_flight')}"
     if event.kind == "ended":
-        return f"ended {event.instance_id} ({data.get('role')}): {event.reason}"
+        left = data.get("unfinished")
+        lost = f", {left} unfinished groups go back" if left else ""
+        return f"ended {event.instance_id} ({data.get('role')}): {event.reason}{lost}"
     if event.kind == "chaos":
         return f"chaos: {data.get('what')} {event.instance_id}, it holds {data.get('in_flight')}"
     return f"alarm: {event.reason}"

@@ -125,7 +125,7 @@ class Controller:
         fence: int,
     ) -> Step:
         state, now = self._ports.state, observation.now
-        events = news(observation, result.memory)
+        events = news(observation, result.memory, self.observer.signals.unfinished)
         # A machine of an open intent may or may not exist: nothing new for its slot.
         actions = tuple(a for a in result.actions if _about(a) not in still_open)
         intents = [self._intent(action, now, fence) for action in actions]

@@ -7,20 +7,27 @@ because the listing names every machine and the time of each change.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from verlops.model import Event, Instance, Memory, Observation, Offer
 
 
-def news(observation: Observation, memory: Memory) -> list[Event]:
-    """Events for every machine whose phase changed since ``memory.seen``."""
+def news(
+    observation: Observation, memory: Memory, unfinished: Callable[[str], int | None]
+) -> list[Event]:
+    """Events for every machine whose phase changed since ``memory.seen``.
+
+    ``unfinished`` says how many groups a machine last held that have no receipt.
+    """
     found: list[Event] = []
     for instance in observation.instances:
         before = memory.seen.get(instance.id)
         if before is None:
             found.append(_launched(instance, observation.offers))
         if before != instance.phase:
-            found.extend(_changed(instance, before))
+            found.extend(_changed(instance, before, unfinished))
     return found
 
 
@@ -60,14 +67,16 @@ def _on_demand_price(offer: Offer, offers: tuple[Offer, ...]) -> int | None:
     return min(same, default=None)
 
 
-def _changed(instance: Instance, before: str | None) -> list[Event]:
+def _changed(
+    instance: Instance, before: str | None, unfinished: Callable[[str], int | None]
+) -> list[Event]:
     found: list[Event] = []
     if instance.ready_at is not None and before in (None, "pending", "booting"):
         found.append(Event(at=instance.ready_at, kind="ready", instance_id=instance.id))
     if instance.phase == "doomed":
         found.append(_noticed(instance))
     if instance.phase == "gone" and instance.ended is not None:
-        found.append(_ended(instance))
+        found.append(_ended(instance, unfinished(instance.id)))
     return found
 
 
@@ -82,7 +91,7 @@ def _noticed(instance: Instance) -> Event:
     )
 
 
-def _ended(instance: Instance) -> Event:
+def _ended(instance: Instance, unfinished: int | None) -> Event:
     ended = instance.ended
     assert ended is not None
     return Event(
@@ -90,5 +99,11 @@ def _ended(instance: Instance) -> Event:
         kind="ended",
         instance_id=instance.id,
         reason=ended.reason,
-        data={"code": ended.code, "detail": ended.detail, "role": instance.role},
+        data={
+            "code": ended.code,
+            "detail": ended.detail,
+            "role": instance.role,
+            "noticed": instance.notice_deadline is not None,
+            "unfinished": unfinished,
+        },
     )

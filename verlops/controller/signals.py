@@ -82,6 +82,11 @@ class Signals:
         beat = self.beats.get(instance_id)
         return beat if beat and now - beat.at <= self._dead_after else None
 
+    def unfinished(self, instance_id: str) -> int | None:
+        """How many groups a machine last said it held have no receipt; None: it said nothing."""
+        beat = self.beats.get(instance_id)
+        return None if beat is None else sum(not self.tally.knows(g) for g in beat.held)
+
     def persist(self) -> None:
         """Save the tally's changed rows with the cursors, in one transaction.
 

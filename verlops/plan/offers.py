@@ -1,52 +1,67 @@
-"""Which offer to take: GPU kind first, then market, then price."""
+"""Which offer to take: GPU kind first, then market, then effective price.
+
+Called by the round for each launch. Never looks at an offer's name.
+"""
 
 from __future__ import annotations
 
 from verlops.model import Memory, Observation, Offer, Role
+from verlops.plan.bars import is_barred, penalty
 from verlops.plan.settings import PlanSettings
 
 
 def choose(
     role: Role, observation: Observation, memory: Memory, settings: PlanSettings
 ) -> Offer | None:
-    """The best offer for a role now, or None."""
-    found = [o for o in observation.offers if _fits(role, o, observation.now, memory, settings)]
-    gpus = list(settings.gpu_order.get(role, ()))
-    markets = list(settings.market_order.get(role, ()))
+    """The best offer for a role that can be taken now, or None."""
+    fitting, now = _fitting(role, observation, settings), observation.now
+    free = [o for o in fitting if o.available and not is_barred(memory, o, now)]
+    if role == "rollout" and not _on_demand_open(fitting, free, now, memory, settings):
+        free = [o for o in free if o.market != "on_demand"]
+    gpus, markets = settings.gpu_order.get(role, ()), settings.market_order.get(role, ())
 
     def order(offer: Offer) -> tuple[int, int, float, str]:
-        price = offer.price * _penalty(offer, observation.now, memory, settings)
+        price = offer.price * penalty(memory, offer, now, settings.pool)
         return (gpus.index(offer.gpu), markets.index(offer.market), price, offer.id)
 
-    return min(found, key=order, default=None)
+    return min(free, key=order, default=None)
 
 
-def _fits(role: Role, offer: Offer, now: float, memory: Memory, settings: PlanSettings) -> bool:
-    # A price of nothing is a fault of a catalog, not a bargain.
-    wanted = offer.available and (offer.price > 0 or offer.market == "owned")
-    wanted = wanted and offer.gpu in settings.gpu_order.get(role, ())
-    wanted = wanted and offer.market in settings.market_order.get(role, ())
-    wanted = wanted and offer.gpus >= settings.min_gpus.get(role, 1)
-    bar = memory.bars.get(offer.id)
-    barred = bar is not None and now < bar.until
-    return wanted and not barred and _market_open(role, offer, now, memory, settings)
+def spot_is_out(observation: Observation, settings: PlanSettings) -> bool:
+    """Whether there are Spot pools for rollout and every one says that it has nothing.
+
+    That is a failure like a refusal, though no launch was tried.
+    """
+    spot = [o for o in _fitting("rollout", observation, settings) if o.market == "spot"]
+    return bool(spot) and not any(o.available for o in spot)
 
 
-def _market_open(
-    role: Role, offer: Offer, now: float, memory: Memory, settings: PlanSettings
+def _fitting(role: Role, observation: Observation, settings: PlanSettings) -> list[Offer]:
+    gpus, markets = settings.gpu_order.get(role, ()), settings.market_order.get(role, ())
+    least = settings.min_gpus.get(role, 1)
+    return [
+        o
+        for o in observation.offers
+        if o.gpu in gpus
+        and o.market in markets
+        and o.gpus >= least
+        # A price of nothing is a fault of a catalog, not a bargain.
+        and (o.price > 0 or o.market == "owned")
+    ]
+
+
+def _on_demand_open(
+    fitting: list[Offer], free: list[Offer], now: float, memory: Memory, settings: PlanSettings
 ) -> bool:
-    """On-demand rollout only after Spot has failed often and long enough."""
-    spot_too = "spot" in settings.market_order.get(role, ())
-    if role != "rollout" or offer.market != "on_demand" or not spot_too:
+    """On-demand workers only where no Spot pool can be tried, and none could for long.
+
+    A Spot machine that is still booting is no reason, so nothing counts but failures.
+    Where there is no Spot pool at all, waiting for one would be pointless.
+    """
+    if any(o.market == "spot" for o in free):
+        return False
+    if not any(o.market == "spot" for o in fitting):
         return True
     since, pool = memory.spot_failing_since, settings.pool
     long_enough = since is not None and now - since >= pool.on_demand_after
     return long_enough and memory.spot_failures >= pool.on_demand_after_failures
-
-
-def _penalty(offer: Offer, now: float, memory: Memory, settings: PlanSettings) -> float:
-    """2 just after its bar, falling to 1 over ``recover`` seconds."""
-    bar = memory.bars.get(offer.id)
-    if bar is None:
-        return 1.0
-    return 1.0 + max(0.0, 1.0 - (now - bar.until) / settings.pool.recover)

@@ -1,4 +1,4 @@
-"""What the plan is told, and what it answers."""
+"""What the plan is told, and what it answers. Types only; made by assemble."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ class PlanSettings(Struct, frozen=True, kw_only=True):
     rule: TrainerRule = TrainerRule()
     budget: Budget = Budget()
     gpu_order: Mapping[str, Sequence[str]] = {}
-    """Role → GPU kinds, the most wanted first."""
+    """Role → GPU kinds, the most wanted first; a kind not named is not taken."""
     market_order: Mapping[str, Sequence[str]] = {}
+    """Role → markets, the most wanted first; one not named is not taken."""
     min_gpus: Mapping[str, int] = {}
+    """Role → GPUs that its machine has at least."""
     reward: bool = True
     """Whether one reward server is wanted."""
     mode: Literal["run", "down"] = "run"
@@ -32,4 +34,4 @@ class PlanResult(Struct, frozen=True, kw_only=True):
     actions: tuple[Action, ...] = ()
     alarms: tuple[str, ...] = ()
     stopped: str = ""
-    """Why no work should be taken, or empty."""
+    """Why no work should be taken (``budget``, ``going down``), or empty."""

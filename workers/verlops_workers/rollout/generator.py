@@ -20,6 +20,8 @@ from verlops_workers.rollout.weights import Puller
 
 IDLE = 0.05
 """Seconds between two looks for jobs."""
+HAND_OUT = 0.25
+"""Seconds: groups of one batch that end this far apart are not kept waiting for the last."""
 
 
 class Generator:
@@ -120,14 +122,22 @@ class Generator:
 
     def _work(self, jobs: list[Job]) -> None:
         requests = [GenerateRequest(job.prompt, job.token_ids) for job in jobs]
-        started = time.monotonic()
-        done: list[tuple[Job, list[RawSample]]] = [
-            (jobs[i], samples) for i, samples in self._backend.generate(requests, self._stop.is_set)
-        ]
-        share = (time.monotonic() - started) / max(1, len(done))
-        made = [self._made(job, samples, share) for job, samples in done]
-        for one in self._score(made):
-            self.finished.put(one)
+        since = time.monotonic()
+        ready: list[tuple[Job, list[RawSample]]] = []
+        for index, samples in self._backend.generate(requests, self._stop.is_set):
+            ready.append((jobs[index], samples))
+            if time.monotonic() - since >= HAND_OUT:
+                since = self._hand_out(ready, since)
+                ready = []
+        self._hand_out(ready, since)
+
+    def _hand_out(self, ready: list[tuple[Job, list[RawSample]]], since: float) -> float:
+        """Score what is ready and let the poll loop publish it; return the time."""
+        now = time.monotonic()
+        share = (now - since) / max(1, len(ready))
+        for made in self._score([self._made(job, samples, share) for job, samples in ready]):
+            self.finished.put(made)
+        return now
 
     def _made(self, job: Job, samples: list[RawSample], seconds: float) -> Made:
         assert self.tokens is not None

@@ -2,7 +2,9 @@
 
 Samples from the model's own distribution and returns the exact log-probability of each
 sampled id under what was sampled from: fp32 log-softmax of the logits over temperature.
-Options: ``batch_tokens`` (padded tokens of one batch), ``threads``.
+Options: ``batch_tokens`` (padded tokens of one batch), ``threads``, ``samples_per_s`` (hand
+out groups no faster than this; 0: at once. For demos: a tiny model on a CPU is thousands
+of times faster than the engine it stands for).
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from verlops.config import Config
 from verlops.errors import ConfigError, VerlopsError
 from verlops.ports import EngineStats, GenerateRequest, RawSample
 from verlops_workers.rollout.tokens import HfTokens, Tokens
+from verlops_workers.rollout.waiting import wait_until
 
-DEFAULTS = {"batch_tokens": 65536, "threads": 0}
+DEFAULTS = {"batch_tokens": 65536, "threads": 0, "samples_per_s": 0}
 
 
 class HfBackend:
@@ -75,8 +78,16 @@ class HfBackend:
             if groups is None:
                 return
             tokens = sum(len(s.token_ids) for group in groups for s in group)
+            for done, (index, group) in enumerate(zip(chunk, groups, strict=True), start=1):
+                if not self._pace(started, done * len(group), stop):
+                    return
+                yield index, group
             self._rate = tokens / max(1e-6, time.monotonic() - started)
-            yield from zip(chunk, groups, strict=True)
+
+    def _pace(self, started: float, samples: int, stop: Callable[[], bool]) -> bool:
+        """Wait until so many samples are due; False when told to stop before."""
+        speed = self._options["samples_per_s"]
+        return not speed or wait_until(started + samples / speed, stop)
 
     def stats(self) -> EngineStats:
         return EngineStats(tokens_per_s=self._rate, version=self._version, weights=self._weights)

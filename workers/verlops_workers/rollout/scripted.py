@@ -17,10 +17,9 @@ from verlops.errors import ConfigError
 from verlops.messages import group_id
 from verlops.ports import EngineStats, GenerateRequest, RawSample
 from verlops_workers.rollout.tokens import ByteTokens, Tokens
+from verlops_workers.rollout.waiting import wait_until
 
 DEFAULTS = {"seed": 0, "tokens_per_s": 0, "mean_tokens": 16, "vocabulary": 256}
-NAP = 0.02
-"""Seconds: the longest wait before ``stop`` is looked at again."""
 
 
 class ScriptedBackend:
@@ -53,7 +52,7 @@ class ScriptedBackend:
             samples = self._group(request)
             tokens = sum(len(sample.token_ids) for sample in samples)
             speed = self._options["tokens_per_s"]
-            if speed and not _wait(started + tokens / speed, stop):
+            if speed and not wait_until(started + tokens / speed, stop):
                 return
             self._rate = tokens / max(1e-6, time.monotonic() - started)
             yield index, samples
@@ -82,12 +81,3 @@ class ScriptedBackend:
             version=self._version,
             weights=self._weights,
         )
-
-
-def _wait(until: float, stop: Callable[[], bool]) -> bool:
-    """Wait until a monotonic time; False when told to stop before it."""
-    while (left := until - time.monotonic()) > 0:
-        if stop():
-            return False
-        time.sleep(min(NAP, left))
-    return True

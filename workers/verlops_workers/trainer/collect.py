@@ -51,6 +51,7 @@ class Collector:
         self._topic = topic
         self._rules = rules
         self._parent = parent.version
+        self._run = parent.run
         self._trained = trained
         self._next = {int(p): offset for p, offset in parent.next_offsets.items()}
         self._best: dict[str, tuple[Attempt, Group]] = {}
@@ -96,6 +97,8 @@ class Collector:
         except CorruptError:
             self._broken += 1
             return
+        if group.run != self._run:
+            return  # of an earlier run under the same name: another policy's samples
         scored = [s for s in group.samples if s.reward_state == "scored" and s.reward is not None]
         found = Attempt(
             group.id,
