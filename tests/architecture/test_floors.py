@@ -68,10 +68,8 @@ def test_nothing_names_this_machine() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
-    found = []
-    for name in listed:
-        path = ROOT / name
-        if path.is_file() and path.suffix in {".py", ".md", ".yaml", ".toml", ".sh", ".txt"}:
-            if str(ROOT.parent) + "/" in path.read_text(errors="replace"):
-                found.append(name)
-    assert found == []
+    suffixes = {".py", ".md", ".yaml", ".toml", ".sh", ".txt"}
+    paths = [ROOT / name for name in listed]
+    texts = [p for p in paths if p.is_file() and p.suffix in suffixes]
+    home = f"{ROOT.parent}/"
+    assert [p.name for p in texts if home in p.read_text(errors="replace")] == []

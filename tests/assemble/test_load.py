@@ -117,10 +117,10 @@ rollout:
 
 
 def test_numbers_are_read_as_people_write_them(files: Any) -> None:
-    text = template("local").replace("learning_rate: 0.001 ", "learning_rate: 1e-3 ")
+    text = template("local").replace("learning_rate: 0.0006 ", "learning_rate: 6e-4 ")
     text = text.replace("seed: 0 ", "seed: 010 ").replace('version: "1"', 'version: "1e-3"')
     config = files.load(text).config
-    assert (config.trainer.learning_rate, config.task.seed) == (0.001, 10)
+    assert (config.trainer.learning_rate, config.task.seed) == (0.0006, 10)
     assert config.reward.version == "1e-3"
 
 

@@ -93,7 +93,7 @@ def test_keys_must_be_text_and_numbers_finite(files: Any) -> None:
 
 @pytest.mark.parametrize("digits", ["9" * 19, "9" * 5000, "-" + "1" * 30, "0x" + "f" * 20])
 def test_a_number_beyond_all_measure(files: Any, digits: str) -> None:
-    text = template("local").replace("batch: 2000 ", f"batch: {digits} ")
+    text = template("local").replace("batch: 4000 ", f"batch: {digits} ")
     (fault,) = files.faults(text)
     assert fault.startswith("trainer.batch: too large a number (line ")
 

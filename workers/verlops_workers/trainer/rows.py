@@ -50,8 +50,8 @@ def rows(batch: Batch, indices: Sequence[int], device: torch.device, width: int)
         attention[row, : len(tokens)] = 1
         sources[row, :response] = np.arange(prompt - 1, prompt - 1 + response)
         targets[row, :response] = tokens[prompt:]
-    positions = np.broadcast_to(np.arange(longest), ids.shape)
-    arrays = (ids, attention, np.ascontiguousarray(positions), sources, targets)
+    positions = np.tile(np.arange(longest), (len(found), 1))
+    arrays = (ids, attention, positions, sources, targets)
     return Rows(*(torch.from_numpy(a).to(device) for a in arrays))
 
 
