@@ -24,7 +24,8 @@ from verlops.providers.processes import tagged
 SLEEP = "import time; time.sleep(600)"
 GRANDCHILD = (
     "import subprocess, sys, time; "
-    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True);"
+    "program = [sys.executable, '-c', 'import time; time.sleep(600)']; "
+    "subprocess.Popen(program, start_new_session=True); "
     "time.sleep(600)"
 )
 

@@ -48,6 +48,11 @@ def limits_of(host: Host) -> Limits:
     )
 
 
+def role_command(role: str) -> list[str]:
+    """What starts a role's process."""
+    return [sys.executable, "-m", "verlops_workers.main", role]
+
+
 class Guard:
     """Watches one role process."""
 
@@ -68,7 +73,7 @@ class Guard:
         """Until the role exits or a rule ends it."""
         signal.signal(signal.SIGTERM, self._end)
         role = subprocess.Popen(
-            [sys.executable, "-m", "verlops_workers.main", self._host.spec.role],
+            role_command(self._host.spec.role),
             start_new_session=True,
             preexec_fn=die_with_parent,
         )

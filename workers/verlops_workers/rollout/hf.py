@@ -25,6 +25,8 @@ from verlops.ports import EngineStats, GenerateRequest, RawSample
 from verlops_workers.rollout.tokens import HfTokens, Tokens
 from verlops_workers.rollout.waiting import wait_until
 
+CACHE_NAMES = ("cache", "past_key_values")
+"""What transformers calls the key-value cache, newest name first."""
 DEFAULTS = {"batch_tokens": 65536, "threads": 0, "samples_per_s": 0}
 
 
@@ -58,7 +60,10 @@ class HfBackend:
             str(path), dtype=dtype, trust_remote_code=model.trust_remote_code
         )
         self._model = loaded.to(self._device).eval()
-        self._keep = _logits_to_keep(self._model)
+        known = inspect.signature(self._model.forward).parameters
+        # Only the last position's logits, where the model can: the rest is memory for nothing.
+        self._keep = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
+        self._cache = next(name for name in CACHE_NAMES if name in known)
         if self._tokens is None:
             self._tokens = HfTokens(path, trust_remote_code=model.trust_remote_code)
         self._version, self._weights = version, weights
@@ -122,8 +127,9 @@ class HfBackend:
         while not batch.finished():
             if stop():
                 return None
-            out = self._model(**batch.inputs(), past_key_values=cache, use_cache=True, **self._keep)
-            cache = out.past_key_values
+            given = {self._cache: cache} if cache is not None else {}
+            out = self._model(**batch.inputs(), **given, use_cache=True, **self._keep)
+            cache = out[self._cache]
             batch.advance(out.logits[:, -1].float(), self._random)
         return batch.groups(self._version, self._weights)
 
@@ -209,8 +215,3 @@ def _eos_ids(model: Any) -> set[int]:
             return {int(i) for i in (found if isinstance(found, list | tuple) else [found])}
     return set()
 
-
-def _logits_to_keep(model: Any) -> dict[str, int]:
-    """Only the last position's logits, where the model can: the rest is memory for nothing."""
-    known = "logits_to_keep" in inspect.signature(model.forward).parameters
-    return {"logits_to_keep": 1} if known else {}

@@ -92,7 +92,11 @@ class Worker:
             raise self._generator.error
         self._poll(control)
         self._publish()
-        self._tell(self._phase(control))
+        phase = self._phase(control)
+        if phase == "drained":
+            # Left before it is said: whoever hears "drained" may end the machine.
+            self._close_consumer()
+        self._tell(phase)
 
     def _leaving(self) -> bool:
         if self._deadline is None:
@@ -120,8 +124,6 @@ class Worker:
 
     def _poll(self, control: Control | None) -> None:
         phase = self._phase(control)
-        if phase == "drained":
-            self._close_consumer()
         if phase in ("booting", "drained"):
             time.sleep(TICK)
             return
