@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -153,8 +154,10 @@ def render_table(report: Report, width: int = 80) -> str:
         )
         for row in table
     ]
-    parts = [_headline(report), "", *body, "", _split_line(report), *_comparisons(report), ""]
-    return "\n".join(line[:width].rstrip() for line in [*parts, *_wrapped(report, width)])
+    split = _wrapped(_split_line(report), width, first="")
+    parts = [_headline(report), "", *body, "", *split, *_comparisons(report), ""]
+    notes = [line for text in report.assumptions for line in _wrapped(text, width, first="- ")]
+    return "\n".join(line[:width].rstrip() for line in [*parts, *notes])
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -280,17 +283,8 @@ def _assumptions(b: Baselines, currency: str, as_if_rented: bool) -> tuple[str, 
     return tuple(found)
 
 
-def _wrapped(report: Report, width: int) -> list[str]:
-    lines: list[str] = []
-    for text in report.assumptions:
-        current = "-"
-        for word in text.split():
-            if len(current) + 1 + len(word) > width:
-                lines.append(current)
-                current = " "
-            current += " " + word
-        lines.append(current)
-    return lines
+def _wrapped(text: str, width: int, *, first: str) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent=first, subsequent_indent="  ")
 
 
 def _money(amount: float | None, currency: str) -> str:

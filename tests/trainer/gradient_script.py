@@ -40,8 +40,9 @@ def main(folder: Path) -> None:
         network, optimizer, batch, job.trainer, steps_done=task.get("steps", 0), device=device
     )
     fixed = update.prepare()
-    if task.get("train"):
+    for _ in range(task.get("train", 0)):
         list(update.run(fixed, "s", lambda _done, _of: None))
+        fixed = update.prepare()
     if task.get("save"):
         save_state(network, optimizer, Path(task["save"]))
     facts = update.gradients(task["indices"], fixed)

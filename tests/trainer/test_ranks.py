@@ -45,12 +45,22 @@ def test_two_ranks_and_any_split_equal_one(tools, tmp_path: Path, tiny: Path) ->
 @pytest.mark.e2e
 def test_state_of_two_ranks_loads_in_one_and_back(tools, tmp_path: Path, tiny: Path) -> None:
     saved = str(tmp_path / "state2")
-    two = run(tools, tmp_path, tiny, "two.npz", ranks=2, budget=40, train=True, save=saved)
+    two = run(tools, tmp_path, tiny, "two.npz", ranks=2, budget=40, train=1, save=saved)
     one = run(tools, tmp_path, tiny, "one.npz", ranks=1, budget=40, load=saved)
     close({n: two[n] for n in two if n[0] == "p"}, {n: one[n] for n in one if n[0] == "p"})
     # The optimizer's moments came along: the next steps are the same too.
-    again = {"train": True, "load": saved}
+    again = {"train": 1, "load": saved}
     a = run(tools, tmp_path, tiny, "a.npz", ranks=1, budget=40, **again)
     b = run(tools, tmp_path, tiny, "b.npz", ranks=2, budget=40, **again)
     for name in (n for n in a if n.startswith("p:")):
         assert np.allclose(a[name], b[name], rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.e2e
+def test_stopping_and_resuming_equals_an_unbroken_run(tools, tmp_path: Path, tiny: Path) -> None:
+    saved = str(tmp_path / "state")
+    unbroken = run(tools, tmp_path, tiny, "unbroken.npz", ranks=1, budget=40, train=2)
+    run(tools, tmp_path, tiny, "half.npz", ranks=1, budget=40, train=1, save=saved)
+    resumed = run(tools, tmp_path, tiny, "resumed.npz", ranks=1, budget=40, train=1, load=saved)
+    for name in (n for n in unbroken if n.startswith("p:")):
+        assert np.allclose(unbroken[name], resumed[name], rtol=0, atol=1e-6), name
