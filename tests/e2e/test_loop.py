@@ -153,6 +153,42 @@ def test_interrupted_once_it_drains_and_leaves_nothing(small, wait) -> None:
     closes(Books(small), small.status())
 
 
+def test_interrupted_twice_it_stops_at_once_and_says_what_still_runs(small, wait) -> None:
+    up = small.start("up", "--yes")
+    wait(lambda: "launch rollout" in small.log(), "the first launches")
+    wait(lambda: small.status()["rollout"]["ready"] >= 1, "a worker to serve")
+    running = {i["id"] for i in small.status()["instances"]}
+    up.send_signal(signal.SIGINT)
+    wait(lambda: "draining" in small.log(), "the first to be heard")
+    up.send_signal(signal.SIGINT)
+    assert up.wait(60) == 130
+    said = small.log().partition("stopped at once; still running: ")[2].split()[0].rstrip(",")
+    assert said in running
+    small.run("down")
+    assert small.processes() == []
+
+
+def test_feeding_a_file_twice_adds_nothing(small) -> None:
+    small.write(task={"keep_backlog": 0, "group_size": 4})
+    small.run("tick")
+    path = small.folder / "prompts.jsonl"
+    lines = [f'{{"prompt": "{n}+1=", "reference": "{n + 1}"}}' for n in range(9)]
+    path.write_text("\n".join(lines) + "\n")
+    assert "fed 9 prompts" in small.run("feed", str(path)).stdout
+    again = small.run("feed", str(path)).stdout
+    assert "fed 0 prompts; 9 were known already" in again
+    assert small.status()["prompts"]["fed"] == 9
+    path.write_text('{"prompt": "1+1="}\nnot json\n{"prompts": "x"}\n')
+    bad = small.run("feed", str(path), check=False)
+    assert bad.returncode == 2
+    assert [line.split(": ")[0].split("/")[-1] for line in bad.stderr.strip().splitlines()] == [
+        "prompts.jsonl:2",
+        "prompts.jsonl:3",
+    ]
+    assert small.status()["prompts"]["fed"] == 9
+    small.run("down")
+
+
 def test_a_new_run_starts_from_nothing_of_the_old(small, wait) -> None:
     small.run("up", "--yes", "--updates", "1")
     old = small.status()

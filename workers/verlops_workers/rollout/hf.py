@@ -214,4 +214,3 @@ def _eos_ids(model: Any) -> set[int]:
         if found is not None:
             return {int(i) for i in (found if isinstance(found, list | tuple) else [found])}
     return set()
-

@@ -143,7 +143,7 @@ class TrainerRole:
         assert self._process is not None
         while self._process.poll() is None:
             phase, done, of = self._work.progress()
-            self._tell("training" if phase != "saving" else phase, f"{done}/{of}")
+            self._tell(phase, f"{done}/{of}" if of else "")
             time.sleep(POLL)
         result = self._work.result()
         if self._process.returncode or result is None:

@@ -33,7 +33,8 @@ NAP = 0.05
 def main(work: Work) -> int:
     """Run the job in the work folder on this rank."""
     device = _device()
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    gpu = device.type == "cuda"
+    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
     try:
         _run(work, work.job(), device)
     finally:
